@@ -132,6 +132,12 @@ def reported(prefix: str, words: Callable[[], str] = str, delay: float | None = 
 
 
 def _report(prefix: str, line: Callable[[], list[str]], end: threading.Event, terminal: bool, delay: float) -> None:
+    # Where nobody reads stderr any more, the work goes on without a report.
+    with contextlib.suppress(OSError):
+        _lines(prefix, line, end, terminal, delay)
+
+
+def _lines(prefix: str, line: Callable[[], list[str]], end: threading.Event, terminal: bool, delay: float) -> None:
     start, wait = time.monotonic(), delay
     while not end.wait(wait):
         seconds = time.monotonic() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import signal
@@ -20,8 +21,9 @@ _NAME = os.environ.get("PAPER_CHECKS_NAME", "paper_checks")
 
 
 def _say(message: object) -> None:
-    """One line on stderr."""
-    print(f"{_NAME}: {' '.join(str(message).split())}", file=sys.stderr)
+    """One line on stderr; where nobody reads it, it is lost, and the exit code is kept."""
+    with contextlib.suppress(OSError):
+        print(f"{_NAME}: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
 
 
 def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -29,6 +31,7 @@ def _say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 try:
+    from dptoolkit.cli.output import is_stop, write
     from dptoolkit.errors import ClusterError, MissingDependency
     from paper_checks.claims import BadClaims, Paper, selected
     from paper_checks.files import alone
@@ -43,6 +46,10 @@ except KeyboardInterrupt:
     _say("stopped.")
     sys.exit(_INTERRUPTED)
 except ImportError as problem:
+    # A compiled module that is being loaded turns Ctrl-C into an ImportError.
+    if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt):
+        _say("stopped.")
+        sys.exit(_INTERRUPTED)
     _say(problem)
     sys.exit(2)
 
@@ -77,7 +84,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         settings = _settings(arguments)
         papers = selected(root, arguments.paper)
         if arguments.list:
-            print(list_json(papers) if arguments.json else listing(papers, settings.data_home))
+            write(list_json(papers) if arguments.json else listing(papers, settings.data_home))
             return 0
         for line in _left_out(papers, arguments.paper, settings.tier):
             _say(line)
@@ -86,9 +93,7 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         _check_folder(arguments.out)
         with alone(Path(arguments.out)):
             _collect(found, root, papers, settings, arguments)
-        rows = [found[unit] for unit in units(papers, settings.tier)]
-        records = [record for record, _ in rows]
-        write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
+        return _told(found, papers, settings, arguments)
     except (BadClaims, ClusterError, MissingDependency) as problem:
         _say(problem)
         return 2
@@ -96,10 +101,13 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         # Whoever started this may pass the signal on: what is finished is printed all the same.
         _ignore_interrupts()
         if found:
-            print(_text(list(found.values()), arguments.json), flush=True)
+            write(_text(list(found.values()), arguments.json))
         _say(f"stopped. {len(found)} results are kept; go on with --resume.")
         return _INTERRUPTED
     except Exception as problem:
+        if is_stop(problem):
+            _say(f"stopped. {len(found)} results are kept; go on with --resume.")
+            return _INTERRUPTED
         # An exit code of 1 says that a claim has changed; a defect or a full disk says nothing about claims.
         if os.environ.get("DPTOOLKIT_TRACEBACK"):
             raise
@@ -108,7 +116,16 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             return 2
         _say(f"unexpected {type(problem).__name__}: {problem}. Set DPTOOLKIT_TRACEBACK=1 to see where.")
         return 2
-    _print(_text(rows, arguments.json))
+
+
+def _told(
+    found: dict[Unit, tuple[Record, float]], papers: list[Paper], settings: Settings, arguments: argparse.Namespace
+) -> int:
+    """Write and print what was found; 1 if a verdict has changed. A reader of stdout that has left is no error."""
+    rows = [found[unit] for unit in units(papers, settings.tier)]
+    records = [record for record, _ in rows]
+    write_pages(Path(arguments.out), records, papers, settings, arguments.paper)
+    write(_text(rows, arguments.json))
     _say(f"wrote {Path(arguments.out) / 'report.html'}")
     return 0 if all(record["as_expected"] for record in records) else 1
 
@@ -165,15 +182,6 @@ def _collect(
             progress.step(unit.name)
     finally:
         progress.close()
-
-
-def _print(text: str) -> None:
-    """Print, even to a reader who has left, such as ``head``: the exit code still tells the verdicts."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Python flushes once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _text(rows: list[tuple[Record, float]], as_records: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import TextIO
@@ -24,12 +25,17 @@ class Progress:
         self.done += 1
         line = f"paper_checks: {self.done} of {self.total} ({self.done / self.total:.0%}), last {name}"
         if self._terminal:
-            print(f"\r{line:<79.79}", end="", file=self.stream, flush=True)
+            self._print(f"\r{line:<79.79}", end="")
         elif time.monotonic() - self._last >= _PAUSE:
             self._last = time.monotonic()
-            print(line, file=self.stream, flush=True)
+            self._print(line, end="\n")
 
     def close(self) -> None:
         """Clear the line."""
         if self._terminal:
-            print("\r" + " " * 79 + "\r", end="", file=self.stream, flush=True)
+            self._print("\r" + " " * 79 + "\r", end="")
+
+    def _print(self, text: str, end: str) -> None:
+        # Where nobody reads stderr any more, the work goes on without a report.
+        with contextlib.suppress(OSError):
+            print(text, end=end, file=self.stream, flush=True)

@@ -26,7 +26,7 @@ from paper_checks.files import available
 from paper_checks.findings import Finding
 from paper_checks.items import Item, find
 from paper_checks.shared import Shared
-from paper_checks.store import Store
+from paper_checks.store import Store, check_apart
 from paper_checks.verdict import Verdict
 
 __all__ = ["TIERS", "Row", "Settings", "Unit", "run", "units"]
@@ -130,6 +130,8 @@ def run(
     by_name = {paper.name: paper for paper in papers}
     settings = replace(settings, store=store)
     if store is not None:
+        for paper in papers:
+            check_apart(paper.name, (unit.name for unit in units([paper], TIERS[-1])))
         # Now, for all processes: a file that is edited during a run must not make its parts look like another run's.
         for paper in papers:
             for data in {(), *(item.data for item in paper.items), *((name,) for i in paper.items for name in i.data)}:

@@ -6,6 +6,7 @@ the others, in this process or another, read it. Its random numbers must come fr
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from dptoolkit.distributed.sweeps import write_whole
 from paper_checks import seeds
 
 Part = dict[str, Any]
+# Letters of a part's name in the name of its file, which may not be long.
+_READABLE = 80
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ class Shared:
         return self._made[name]
 
     def _kept(self, name: str, folder: Path, mark: str, make: Callable[[], Part]) -> Part:
-        path = folder / ("".join(c if c.isalnum() else "_" for c in name) + ".json")
+        # With a digest, because names that differ in marks or capitals alone must not share a file.
+        readable = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)[:_READABLE]
+        path = folder / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(path.with_suffix(".lock")):
             found = self._read(name, path, mark)

@@ -12,6 +12,7 @@ import dptoolkit
 from dptoolkit.distributed.sweeps import write_whole
 from dptoolkit.distributed.versions import digest
 from paper_checks.files import mark
+from paper_checks.items import BadClaims
 
 _HERE = Path(__file__).parent
 # Modules that only show records. What is in them is not part of a record's fingerprint, so no other module here or in
@@ -62,8 +63,7 @@ class Store:
         return self.folder / "shared"
 
     def _path(self, paper: str, name: str) -> Path:
-        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in name)
-        return self.folder / paper / f"{safe}.json"
+        return self.folder / paper / f"{_file_name(name)}.json"
 
     def fingerprint(self, paper: str, data: Iterable[str] = ()) -> str:
         """Of everything that the numbers of a unit of this paper with these data sets depend on."""
@@ -78,6 +78,20 @@ class Store:
             own = digest(sorted(path for path in (self._root / paper).iterdir() if path.suffix in (".py", ".toml")))
             self._fingerprints[paper] = hashlib.sha256(f"{self._base}:{own}".encode()).hexdigest()
         return self._fingerprints[paper]
+
+
+def check_apart(paper: str, names: Iterable[str]) -> None:
+    """Refuse units of a paper whose records would be one file, also where a file's name has no capitals."""
+    owners: dict[str, str] = {}
+    for name in names:
+        file = _file_name(name).casefold()
+        if (other := owners.get(file)) is not None:
+            raise BadClaims(f"{paper}: {other!r} and {name!r}: must have results in two files. Rename one of them.")
+        owners[file] = name
+
+
+def _file_name(name: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() or c in "-." else "_" for c in name)
 
 
 def _sources(folder: Path, deep: bool) -> list[Path]:

@@ -18,6 +18,7 @@ from paper_checks.audits import Audited
 from paper_checks.claims import load, paper_folders
 from paper_checks.items import BadClaims
 from paper_checks.run import Row, Settings, Unit, run, units
+from paper_checks.store import check_apart
 from paper_checks.verdict import KINDS, VERDICTS, Verdict, bound, judge, overall, size, worst
 
 PAPER = "wang_gu_2020_kt"
@@ -113,6 +114,25 @@ def test_every_paper_has_audits_and_the_table_shows_what_they_refute(capsys):
     main([PAPER])
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "epsilon=10 delta=0.01" in line]
     assert re.search(r"11\.92 +11\.\d+ > 10 +false", row)
+
+
+@pytest.mark.parametrize(("claim", "item"), [("a claim", "a_claim.0"), ("claim", "Claim.0"), ("claim", "claim.0")])
+def test_units_whose_results_would_be_one_file_are_refused(tmp_path, capsys, claim, item):
+    folder, out = tmp_path / SHORT, tmp_path / "out"
+    shutil.copytree(ROOT / SHORT, folder)
+    text = (folder / "claims.toml").read_text(encoding="utf-8")
+    assert text.count('id = "IGHT-P3"') == text.count('id = "theorem-5.2"') == 1
+    # The first point of a claim is the unit "claim.0".
+    text = text.replace('id = "theorem-5.2"', f'id = "{claim}"').replace('id = "IGHT-P3"', f'id = "{item}"')
+    (folder / "claims.toml").write_text(text, encoding="utf-8")
+    assert main([SHORT, "--out", str(out)], tmp_path) == 2
+    assert "must have results in two files" in capsys.readouterr().err
+    assert not list(out.rglob("*.json"))
+
+
+def test_every_result_has_a_file_of_its_own():
+    for paper in map(load, paper_folders(ROOT, [])):
+        check_apart(paper.name, (unit.name for unit in units([paper], "slow")))
 
 
 NOISE = 'GaussianNoise(record.scales["query"], sensitivity)'

@@ -460,6 +460,14 @@ def test_the_page_in_the_folder_shows_the_expected_verdicts():
             assert re.search(rf"{re.escape(item.id)}[,.]", text), item.id
 
 
+def test_the_head_of_the_page_in_the_folder_counts_its_rows():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = Counter(re.findall(r"\*\*([a-z ]+)\*\* \|$", text, re.MULTILINE))
+    counts = {word: int(count) for word, count in re.findall(r"^\| ([a-z ]+) \| (\d+) \| ", text, re.MULTILINE)}
+    assert counts == rows and f"{rows.total()} claims and items of {len(PAPERS)} sources" in text
+    assert pages.Page([], PAPERS, "", "").tests in text
+
+
 def test_the_front_page_has_ten_findings():
     ranks = [entry.rank for paper in PAPERS for entry in (*paper.claims, *paper.items) if entry.rank]
     assert sorted(ranks) == list(range(1, len(ranks) + 1)) and len(ranks) >= 10

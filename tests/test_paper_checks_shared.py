@@ -57,6 +57,14 @@ def test_parts_of_other_code_and_halves_of_files_are_made_anew(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8"))["fingerprint"] == "two"
 
 
+def test_parts_whose_names_look_alike_have_files_of_their_own(tmp_path):
+    names = ["a 1", "a_1", "A 1", "a.1", "\u00e9", "e\u0301", "x" * 300, "x" * 301]
+    for name in names:
+        Shared(None, folder=tmp_path).part(name, lambda name=name: {"name": name})
+    assert [Shared(None, folder=tmp_path).part(name, dict) for name in names] == [{"name": name} for name in names]
+    assert len({path.name.casefold() for path in tmp_path.glob("*.json")}) == len(names)
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_only_a_resumed_run_takes_parts_of_an_earlier_one(tmp_path, resume):
     store = Store(tmp_path, ROOT, 0, None)

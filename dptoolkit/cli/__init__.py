@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.write("")
         raise
     except Exception as problem:
+        if output.is_stop(problem):
+            return output.interrupted(KeyboardInterrupt())
         return output.refuse(problem, names)
 
 

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any
+from typing import Any, TextIO
 
 from dptoolkit import progress
 from dptoolkit._validate import invalid
@@ -50,10 +50,10 @@ def write(text: str) -> None:
             _print(text)
         flush()
     except BrokenPipeError:
-        _silence()
+        _silence(sys.stdout)
     except OSError:
         # For example a full disk. Without this, Python would complain again at exit and change the exit code.
-        _silence()
+        _silence(sys.stdout)
         raise
 
 
@@ -71,17 +71,25 @@ def flush() -> None:
         sys.stdout.flush()
 
 
-def _silence() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _silence(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # --- stderr --------------------------------------------------------------------------------------------------
 
 
-def say(message: str) -> None:
-    """One line on stderr, whatever the message looks like."""
-    if sys.stderr is not None:
-        print("dptoolkit: " + " ".join(message.split()), file=sys.stderr)
+def say(message: str, name: str = "dptoolkit") -> None:
+    """One line on stderr, whatever the message looks like.
+
+    Where nobody reads stderr, as in ``dptoolkit fit ... 2>&1 | head``, the line is lost and the exit code is kept: an
+    error here would end a command that has charged a ledger, with the code of a check that failed.
+    """
+    if sys.stderr is None:
+        return
+    try:
+        print(f"{name}: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    except OSError:
+        _silence(sys.stderr)
 
 
 def refuse(problem: Exception, names: Mapping[str, str] = MappingProxyType({})) -> int:
@@ -109,6 +117,12 @@ def _words(problem: Exception) -> str:
         return f"there is not enough memory. {reason}"
     name = f"{type(problem).__name__}: {reason}" if reason else type(problem).__name__
     return f"unexpected {name}. Set {TRACEBACK_VARIABLE}=1 to see where; please report it."
+
+
+def is_stop(problem: BaseException) -> bool:
+    """Whether Ctrl-C is behind an exception: compiled modules that are being loaded turn it into an ImportError."""
+    cause = problem.__cause__ or problem.__context__
+    return isinstance(problem, KeyboardInterrupt) or (cause is not None and is_stop(cause))
 
 
 def interrupted(stop: KeyboardInterrupt) -> int:
@@ -171,6 +185,11 @@ _PHRASES = MappingProxyType({
     "math.inf": "inf", "Use inf": "Use --epsilon inf", "give classes": "give --classes", "in classes": "in --classes",
     "must be None": "must be left out", "Give separator": "Give --separator",
     "X: its columns are": "the columns of the file are",
+    "bounds=([0, 0], [120, 300]) for dp_pipeline, or use dptoolkit.estimators.ScaleToBounds(lower, upper)":
+        "--bounds age=0:120 bmi=10:80 for dp_pipeline",
+    "'*': (0, 1) for indicators": "'*=0:1' for indicators", "no column of X": "no column of the file",
+    "Leave randomness and rng out, or make the ledger with allow_fast_noise=True":
+        "Leave --randomness out, or make the ledger with --allow-fast-noise",
 })  # fmt: skip
 # "name=value" at the start of a message; a value with blanks is in quotes or brackets.
 _START = re.compile(

@@ -20,9 +20,14 @@ from dptoolkit.errors import InvalidValue
 from dptoolkit.types import Array
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# Cells that stand for nothing, in small letters. "none" may also be the name of a class.
-_MISSING = frozenset(("", "na", "n/a", "#n/a", "nan", "null", "none", "?", "."))
-_MISSING_LABELS = _MISSING - {"none"}
+# Cells that stand for nothing, in small letters: as people, spreadsheets, R, pandas ("<na>"), C ("-nan") and databases
+# ("\\n") write them.
+_MISSING = frozenset((
+    "", "na", "n/a", "n.a.", "#n/a", "#na", "#null!", "<na>", "nan", "-nan", "null", "\\n", "none", "?", ".", "-", "--",
+    "---",
+))  # fmt: skip
+# These may also be the names of classes, such as + and -.
+_MISSING_LABELS = _MISSING - {"none", "-", "--", "---"}
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _DATE = re.compile(r"[0-9]{1,4}([-/.])[0-9]{1,2}\1[0-9]{1,4}([ T].*)?")
 _COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
@@ -210,7 +215,8 @@ def layout(columns: Columns, header: Sequence[str], path: str) -> Layout:
     for place in (*places, *([] if label is None else [label])):
         _check_name(header, place, path)
     if not places:
-        raise invalid("path", path, "a table with a feature besides the label", "No column is left.")
+        repair = "No column is left." if len(header) > 1 else "Its header is one cell. Give separator if it has more."
+        raise invalid("path", path, "a table with a feature besides the label", repair)
     names = [header[place] for place in places]
     for what, own in (("categories", columns.categories), ("missing", _constants(columns.missing))):
         for name in own:

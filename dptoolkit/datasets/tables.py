@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dptoolkit._validate import invalid, one_of
 from dptoolkit._validate import missing as not_installed
 from dptoolkit.datasets import readers
-from dptoolkit.datasets.columns import DATE, NUMBER, TEXT, Columns, Layout, Unfit, labels_of, layout
+from dptoolkit.datasets.columns import COMMA, DATE, NUMBER, TEXT, Columns, Layout, Unfit, kind_of, labels_of, layout
 from dptoolkit.datasets.readers import MAX_BYTES
 from dptoolkit.errors import InvalidValue
 from dptoolkit.types import Array
@@ -74,8 +74,9 @@ def read_csv(
         The public values of text columns. Such a column becomes one column of zeros and ones per category, named
         "column=category". A cell outside the list is an error. An empty category stands for missing cells.
     missing : float, mapping of str to float or str, or None, default None
-        The public constant for missing cells (empty, NA, NaN, null, ?), one number for all columns or a value per
-        column. For a column with categories the value is one of them. Without it a missing cell is an error.
+        The public constant for missing cells (empty, NA, N/A, <NA>, NaN, null, None, ?, a dash, and others that are
+        usual), one number for all columns or a value per column. For a column with categories the value is one of
+        them. Without it a missing cell is an error.
     separator : str or None, default None
         The character between cells. None takes it from the header: the most frequent of comma, semicolon, tab and bar.
     decimal : str, default "."
@@ -210,15 +211,16 @@ def _header(text: str, path: str | Path, separator: str | None) -> tuple[list[st
     """(names, number of lines that they take, separator)."""
     if separator is not None and (len(separator) != 1 or separator in '"\r\n.'):
         raise invalid("separator", separator, "one character, such as ';'")
-    mark = separator if separator is not None else _sniffed(text.partition("\n")[0])
+    mark = separator if separator is not None else _sniffed(text.lstrip("\r\n").partition("\n")[0])
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True, skipinitialspace=mark != "\t")
     try:
-        header = [name.strip() for name in next(lines, [])]
+        header = [name.strip() for name in next(filter(None, lines), [])]
     except csv.Error:
         raise readers.fault(path, 1, "a header of names, as in a csv file", "A quote in it is not closed.") from None
     if not header:
         raise invalid("path", str(path), "a file with at least one row", "It has no rows.")
-    if any(NUMBER.fullmatch(name) for name in header):
+    # A file without a header: the first record would be published as the names of the columns.
+    if any(NUMBER.fullmatch(name) or kind_of(name) == COMMA for name in header):
         repair = f"The first line must hold names; {len(header)} columns were found."
         raise readers.fault(path, 1, "a header of names, as in a csv file", repair)
     return header, lines.line_num, mark
@@ -251,7 +253,7 @@ def _plain(text: str, place: Layout, width: int, above: int, mark: str, decimal:
 def _rows(text: str, path: str | Path, mark: str, width: int) -> Iterator[tuple[int, list[str]]]:
     """(line, cells) of every row below the header; blank lines are skipped."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True, skipinitialspace=mark != "\t")
-    next(rows)
+    next(filter(None, rows))
     while True:
         line = rows.line_num + 1
         try:

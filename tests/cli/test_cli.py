@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shlex
@@ -16,7 +17,7 @@ import warnings
 import pytest
 
 import dptoolkit
-from dptoolkit import cli, solvers
+from dptoolkit import cli, progress, solvers
 from dptoolkit.accounting import (
     METHODS,
     ApproxDp,
@@ -38,6 +39,8 @@ from dptoolkit.accounting import (
     account,
 )
 from dptoolkit.audit import presets
+from paper_checks.__main__ import main as checks
+from paper_checks.progress import Progress
 
 
 @pytest.fixture(autouse=True)
@@ -343,6 +346,45 @@ def test_a_reader_that_has_left_is_no_error(root):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("module", ["dptoolkit check", "paper_checks"])
+def test_a_reader_of_the_checks_that_has_left_is_no_error(root, module):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", *module.split(), "--list"]
+    done = subprocess.run(command, cwd=root, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.returncode == 0 and "Error" not in done.stderr
+
+
+@pytest.mark.parametrize(("line", "code"), [("account --gaussian 2", 0), ("account --gaussian two", 2),
+                                            ("account --gaussian -2", 2), ("check nothing", 2)])  # fmt: skip
+def test_the_exit_code_is_kept_where_nobody_reads_stderr(root, line, code):
+    """A code of 1 would say that a check failed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dptoolkit", *line.split()]
+    done = subprocess.run(command, cwd=root, stdout=writer, stderr=writer)
+    os.close(writer)
+    assert done.returncode == code
+
+
+def test_progress_that_nobody_reads_is_no_error(monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    for terminal in (False, True):
+        monkeypatch.setattr(Gone, "isatty", lambda self, terminal=terminal: terminal)
+        monkeypatch.setattr("paper_checks.progress._PAUSE", 0.0)
+        shown = Progress(1, Gone())
+        shown.step("one")
+        shown.close()
+        monkeypatch.setattr(sys, "stderr", Gone())
+        # A thread that fails is a warning of pytest, and so an error.
+        with progress.reported("fit", delay=0.0):
+            time.sleep(0.02)
+
+
 # --- audit -------------------------------------------------------------------------------------------------
 
 
@@ -531,6 +573,16 @@ def test_letters_that_the_terminal_lacks_are_no_error(root, tmp_path):
 def test_ctrl_c_is_one_line_and_130(run, monkeypatch):
     monkeypatch.setattr(dptoolkit.accounting, "account", _raising(KeyboardInterrupt()))
     assert _is_one_line(run("account --gaussian 2"), 130) == "dptoolkit: stopped.\n"
+
+
+def test_ctrl_c_while_a_compiled_module_is_loaded_is_130(run, monkeypatch, capsys, tmp_path):
+    problem = ImportError("initialization failed")
+    problem.__cause__ = KeyboardInterrupt()
+    monkeypatch.setattr(dptoolkit.accounting, "account", _raising(problem))
+    assert _is_one_line(run("account --gaussian 2"), 130) == "dptoolkit: stopped.\n"
+    monkeypatch.setattr("paper_checks.__main__._collect", _raising(problem))
+    assert checks(["IGHT-P3", "--out", str(tmp_path)]) == 130
+    assert "stopped. 0 results are kept" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -242,6 +242,24 @@ def test_arguments_become_flags(message, expected):
     assert in_shell(message, names) == expected
 
 
+def test_repairs_are_written_as_they_are_typed(run, tmp_path):
+    (tmp_path / "t.csv").write_text("age,z,y\n" + "70,0.5,0\n30,-0.5,1\n" * 40)
+    fit = "fit t.csv --task classification --classes 0 1 --epsilon 1 --out m.json"
+    assert "'*=0:1' for indicators" in run(f"{fit} --bounds age=0:120")[2]
+    assert "Names that are no column of the file: ['q']" in run(f"{fit} --bounds q=0:1 *=0:120")[2]
+    assert "Its header is one cell. Give --separator if it has more." in run(f"{fit} --separator ;")[2]
+    assert run("ledger new l --epsilon 3 --delta 1e-4")[0] == 0
+    err = run(f"{fit} --ledger l --randomness fast")[2]
+    assert "Leave --randomness out, or make the ledger with --allow-fast-noise." in err
+
+
+def test_a_warning_of_scales_names_the_flag(run, tmp_path):
+    (tmp_path / "t.csv").write_text("age,z,y\n" + "70,0.5,0\n30,-0.5,1\n" * 40)
+    err = run("fit t.csv --task classification --classes 0 1 --epsilon 1 --seed 0 --out m.json")[2]
+    assert "on scales that differ" in err and "bounds=" not in err
+    assert "--bounds age=0:120 bmi=10:80 for dp_pipeline." in err
+
+
 def test_the_order_of_probabilities_is_said(run, model_file):
     code, out, err = run("predict m.json t.csv --probabilities")
     assert code == 0 and err == "dptoolkit: note: one column per class, in this order: ill, well.\n"

@@ -75,6 +75,28 @@ def test_decimal_commas(written):
         read_csv(written("a;y\n1,5;2\n1.234;1\n"), "y", decimal=",")
 
 
+@pytest.mark.parametrize("first", ["7.5;a;yes", "7,5;a;yes", "-1,25;a;yes"])
+def test_a_record_in_the_first_line_does_not_become_names(written, first):
+    """In either decimal mark: names are published with a model."""
+    with pytest.raises(InvalidValue, match="line 1: must be a header of names"):
+        read_csv(written(f"{first}\n8,5;b;no\n"), 3, drop=[2], decimal=",")
+
+
+def test_a_missing_label_is_no_class_and_a_class_may_be_a_dash(written):
+    for cell in ("<NA>", "-nan", "\\N", "n.a."):
+        with pytest.raises(InvalidValue, match="missing cells in the label 'y' .line 3"):
+            read_csv(written(f"a,y\n1,yes\n2,{cell}\n"), "y")
+    assert read_csv(written("a,y\n1,+\n2,-\n"), "y").y.tolist() == ["+", "-"]
+    assert read_csv(written("a,y\n-,0\n2,1\n"), categories={"a": ["-", "2"]}, drop=["y"]).X.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("body", ["1,0.5\n2,1\n", '1,"0.5"\n2,1\n'])
+def test_blank_lines_above_the_header_are_skipped_and_counted(written, body):
+    assert read_csv(written(f"\n\r\na,b\n{body}"), "b").X.tolist() == [[1], [2]]
+    with pytest.raises(InvalidValue, match="line 6"):
+        read_csv(written(f"\n\r\na,b\n{body}1,2,3\n"), "b")
+
+
 def test_features_are_taken_by_name_in_their_order(written):
     X, y, names = read_csv(written("a,text,b,y\n1,x,2,0\n"), features=["b", "a"])
     assert (X.tolist(), y, names) == ([[2, 1]], None, ("b", "a"))
@@ -82,7 +104,8 @@ def test_features_are_taken_by_name_in_their_order(written):
 
 KINDS = [
     ("secret", "text in 'a'"), ("", "missing cells in 'a'"), ("NA", "missing cells"), ("nan", "missing cells"),
-    ("NULL", "missing cells"), ("?", "missing cells"), ("2024-05-17", "dates in 'a'"), ("17.5.2024", "dates"),
+    *((cell, "missing cells") for cell in ("NULL", "<NA>", "n.a.", "-NaN", "\\N", "-", "--", "#NULL!")),
+    ("?", "missing cells"), ("2024-05-17", "dates in 'a'"), ("17.5.2024", "dates"),
     ("5/17/24", "dates"), ("72 kg", "numbers with a unit"), ("4242%", "numbers with a unit"), ("inf", "infinite"),
     ("1e999", "infinite"), ("1_000", "text"), ("\u0661\u0662", "text"), ("12:30", "text"), ("0x1F", "text"),
 ]  # fmt: skip

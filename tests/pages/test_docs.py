@@ -94,6 +94,29 @@ def test_links_to_headings_lead_somewhere() -> None:
     ]
 
 
+BENCHMARK = re.compile(r"python -m (benchmarks(?:\.\w+)*)([^`\n]*)`")
+# What a benchmark says in its source if it cannot run without real data.
+NEEDS_DATA = re.compile(r'"--data( or --rows)? is needed"|"--data".*required=True')
+
+
+def commands_without_data(text: str) -> list[str]:
+    """Commands of benchmarks that stop at once, because they do not say where the data are."""
+    found = []
+    for module, options in BENCHMARK.findall(text):
+        path = DOCS.parent / module.replace(".", "/")
+        source = (path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__main__.py").read_text()
+        if NEEDS_DATA.search(source) and not re.search("--data|--rows", options):
+            found.append(module + options)
+    return found
+
+
+def test_commands_of_benchmarks_say_where_the_data_are() -> None:
+    assert {page.name: lost for page in LINKED if (lost := commands_without_data(page.read_text()))} == {}
+    assert commands_without_data("`python -m benchmarks.league --x` `python -m benchmarks.objective`") == [
+        "benchmarks.league --x"
+    ]
+
+
 # Items of paper_checks, as pages name them.
 ITEM = re.compile(r"\b(?:IGHT|KT|LASSO|SHT|LEC)-[A-Z0-9][\w.]*\w")
 

@@ -90,7 +90,7 @@ def support_flip(plan: Plan) -> Pair:
 
 def _private_teacher(plan: Plan[ResolvedTransfer]) -> Pair:
     """The pair of the private teacher; the student has its weights, if enough public rows tell them."""
-    inner = dp_ight(Plan(plan.settings.dp_ight(), plan.n, plan.d, plan.releases))
+    inner = dp_ight(Plan(plan.settings.private_teacher(), plan.n, plan.d, plan.releases))
     scores = {name: score for name, score in inner.scores.items() if name == "final"}
     pair = Pair(inner.first, inner.second, inner.adjacency, inner.description, scores)
     return replace(pair, reach=Later(measured_reach, plan, pair, ("final",)))

@@ -138,3 +138,15 @@ def test_no_reach_where_the_guarantee_has_none():
     more = {"teacher": "propose-test-release", "feature_bound": 0.5, "delta": 1e-4}
     pair = pairs.knowledge_transfer(solvers.plan("knowledge_transfer", **TRANSFER | more))
     assert dict(pair.reach) == {} and audit.strongest(pair) == "releases"
+
+
+def test_the_pair_of_a_private_teacher_is_that_of_its_solver():
+    """The final model of few steps shows some of the guarantee, and nothing beyond it."""
+    plan = solvers.plan(
+        "knowledge_transfer", n=200, d=5, loss="logistic", teacher="dp-ight", sparsity=1, steps=3, m=20, row_norm=1.0,
+        epsilon=2.0, delta=1e-5,
+    )  # fmt: skip
+    pair = pairs.knowledge_transfer(plan)
+    assert pair.description.startswith("kept coordinate") and list(pair.scores) == ["final"]
+    report = audit.audit(plan, pair, plan.guarantee, trials=2_000, rng=0)
+    assert not report.violated and report.epsilon_lower > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -225,9 +226,12 @@ def values(row: Mapping[str, Any]) -> tuple[str, str]:
     return _plain(row["published"]), _plain(row["computed"])
 
 
+_NO_DIGITS = {"inf": "infinite", "-inf": "minus infinite", "nan": "not a number"}
+
+
 def _plain(value: Any) -> str:
-    """A value of a record in words: numbers that JSON lacks are strings there."""
-    return {"inf": "infinite", "-inf": "minus infinite", "nan": "not a number"}.get(value) or short(value)
+    """A value of a record in words: numbers that JSON lacks are strings there, alone or in a sentence."""
+    return re.sub(r"(?<!\S)(-?inf|nan)(?!\w)", lambda found: _NO_DIGITS[found[0]], short(value))
 
 
 def _grid(rows: Sequence[Sequence[str]]) -> str:

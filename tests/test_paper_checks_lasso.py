@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from paper_checks.__main__ import ROOT
 from paper_checks.claims import load
 from paper_checks.items import _table
 from paper_checks.khanna_2023_lasso import cells, figures, outcomes, paths, plain, problems, ranks, related
+from paper_checks.khanna_2023_lasso import rates as lasso_rates
 from paper_checks.khanna_2023_lasso import runs as lasso_runs
 from paper_checks.khanna_2023_lasso.runs import BORROWED, DENSE, OWN, PUBLISHED, SPARSIFIER, TIGHT, Runs, Scores
 
@@ -251,3 +254,20 @@ def test_gumbel_noise_is_finite_where_an_exponential_variable_is_rounded_to_zero
 
     noise = paths._noise(Zeros(), paths.GUMBEL, (3, 2), np.dtype(np.float32))
     assert noise.shape == (3, 2) and np.all(noise == np.float32(-np.log(np.float32(1e-8))))
+
+
+# --- rates -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.9, "bound met"), (1.1, "not reached here")])
+def test_along_the_radius_the_excess_risk_is_compared_with_the_bound_itself(factor, verdict, monkeypatch):
+    def bound(n, epsilon, p, radius):
+        return radius ** (4 / 3) * math.log(n * p / 1e-5) / (n * epsilon) ** (2 / 3)
+
+    # As steep in the radius as is seen: errors are far below the bound in small balls.
+    monkeypatch.setattr(lasso_rates, "_excess", lambda shared, repetitions, **at: np.full(
+        repetitions, bound(**at) * factor * min(1.0, at["radius"] / 8) ** 3))  # fmt: skip
+    exponents = {"n": -2 / 3, "epsilon": -2 / 3, "radius": 4 / 3, "log": 1.0}
+    sizes = ["n", "epsilon", "radius", "p"]
+    found = lasso_rates.corollary_3(None, exponents, sizes, 6, 0.1)
+    assert found.verdict == verdict and len(found.rows) == len(found.charts) == 4

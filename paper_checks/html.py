@@ -96,11 +96,19 @@ def _front(content: Page) -> str:
     return (
         f"<p>{len(content.entries)} claims and items of {len(content.papers)} sources, each beside what exact "
         f"accounting, arithmetic or a run of the same algorithm gives. Written by "
-        f"<code>{escape(content.command)}</code> on {content.day}. {escape(content.tests)}</p>{state}"
+        f"<code>{escape(content.command)}</code> on {content.day}. {escape(content.tests)} {_of_intervals(content)}</p>"
+        f"{state}"
         f"{_bar(content.entries)}{_key(content.entries)}<ul class=counts>{counts}</ul>"
         f"<details><summary>What the verdicts mean</summary><div class=wide><table>{meanings}</table></div></details>"
         f"{_findings(content)}{_contents(content)}"
     )
+
+
+def _of_intervals(content: Page) -> str:
+    """What the intervals of curves leave out: another run of the same item also chooses settings anew."""
+    if not any(entry.get("charts") for entry in content.entries):
+        return ""
+    return "Intervals of curves are for the settings that were chosen, and for the division of the rows where there is one."
 
 
 def _tones(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:

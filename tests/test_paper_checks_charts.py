@@ -260,6 +260,9 @@ def test_the_page_draws_the_charts_of_a_record():
     text = html.page(pages.Page(pages.summary([record]), [paper], "command", "today"))
     assert drawing.drawn([chart]) in text and "1 claims and items, 1 with curves" in text
     assert not re.search(r"<script|<link|src=|https?://", text)
+    # What the intervals leave out is said where there are any.
+    bare = html.page(pages.Page(pages.summary([record | {"charts": []}]), [paper], "command", "today"))
+    assert ("Intervals of curves" in text, "Intervals of curves" in bare) == (True, False)
 
 
 # --- every figure has a chart ----------------------------------------------------------------------------------------

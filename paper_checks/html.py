@@ -108,7 +108,7 @@ def _of_intervals(content: Page) -> str:
     """What the intervals of curves leave out: another run of the same item also chooses settings anew."""
     if not any(entry.get("charts") for entry in content.entries):
         return ""
-    return "Intervals of curves are for the settings that were chosen, and for the division of the rows where there is one."
+    return "Intervals of curves are for the chosen settings and, where rows are divided once, for that division."
 
 
 def _tones(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,11 @@ class Point:
     first: float
     second: float
     apart: float
+
+    @property
+    def paper(self) -> str:
+        """The paper's part of the item's name."""
+        return self.item.split("-")[0]
 
 
 def read(folder: str | Path) -> dict[tuple[str, str, str], Record]:
@@ -70,7 +75,9 @@ Runs = list[tuple[str, Record, Record]]
 def compare(one: dict[Any, Record], two: dict[Any, Record]) -> str:
     """What differs, as Markdown."""
     runs = [(key[1], one[key], two[key]) for key in one if key in two]
-    return "\n".join(f"- {line}" for line in [*_verdicts(runs), *_judged(runs), *_means(runs)])
+    head = "# Two runs with other seeds\n\nWritten by `python -m benchmarks.paper_seeds`; what it means is in "
+    head += "[the guide](../docs/papers.md#with-another-seed).\n\n"
+    return head + "\n".join(f"- {line}" for line in [*_verdicts(runs), *_judged(runs), *_means(runs)])
 
 
 def _verdicts(runs: Runs) -> Iterator[str]:
@@ -90,13 +97,19 @@ def _judged(runs: Runs) -> Iterator[str]:
 def _means(runs: Runs) -> Iterator[str]:
     found = {(p.place, p.first, p.second): p for item, a, b in runs for p in points(item, a, b)}
     drawn = [point for point in found.values() if point.first != point.second]
-    beyond = sum(point.apart > 1 for point in drawn)
+    yield f"{_share(drawn)} measured means are further apart than their 95 % intervals allow."
+    for paper in dict.fromkeys(point.paper for point in drawn):
+        yield f"{paper}: {_share([point for point in drawn if point.paper == paper])}."
     far = sorted((point for point in drawn if point.apart > 2), key=lambda point: -point.apart)
-    share = f" ({beyond / len(drawn):.1%})" if drawn else ""
-    yield (f"{beyond} of {len(drawn)} measured means{share} are further apart than their 95 % intervals allow, "
-           f"{len(far)} of them twice as far.")  # fmt: skip
+    yield f"{len(far)} means are twice as far apart:"
     for p in far:
-        yield f"{p.item}, {p.place}: {p.first:.4g}, then {p.second:.4g} ({p.apart:.1f} times)."
+        times = f"{p.apart:.1f} times" if math.isfinite(p.apart) else "no interval in four digits"
+        yield f"{p.item}, {p.place}: {p.first:.4g}, then {p.second:.4g} ({times})."
+
+
+def _share(drawn: Sequence[Point]) -> str:
+    beyond = sum(point.apart > 1 for point in drawn)
+    return f"{beyond} of {len(drawn)}" + (f" ({beyond / len(drawn):.1%})" if drawn else "")
 
 
 def _rows(one: Record, two: Record) -> Iterator[tuple[Record, Record]]:

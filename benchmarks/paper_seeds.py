@@ -74,7 +74,9 @@ Runs = list[tuple[str, Record, Record]]
 
 def compare(one: dict[Any, Record], two: dict[Any, Record]) -> str:
     """What differs, as Markdown."""
-    runs = [(key[1], one[key], two[key]) for key in one if key in two]
+    if one.keys() != two.keys():
+        raise SystemExit("The runs are not of the same claims and items: give two runs of one tier.")
+    runs = [(key[1], one[key], two[key]) for key in one]
     head = "# Two runs with other seeds\n\nWritten by `python -m benchmarks.paper_seeds`; what it means is in "
     head += "[the guide](../docs/papers.md#with-another-seed).\n\n"
     return head + "\n".join(f"- {line}" for line in [*_verdicts(runs), *_judged(runs), *_means(runs)])
@@ -87,7 +89,7 @@ def _verdicts(runs: Runs) -> Iterator[str]:
 
 
 def _judged(runs: Runs) -> Iterator[str]:
-    rows = [(item, *pair) for item, a, b in runs for pair in _rows(a, b)]
+    rows = [(item, *pair) for item, a, b in runs for pair in zip(a.get("rows", []), b.get("rows", []), strict=True)]
     changed = [(item, a, b) for item, a, b in rows if a["agrees"] != b["agrees"]]
     yield f"{len(rows) - len(changed)} of {len(rows)} rows are judged alike."
     for item, a, b in changed:
@@ -110,11 +112,6 @@ def _means(runs: Runs) -> Iterator[str]:
 def _share(drawn: Sequence[Point]) -> str:
     beyond = sum(point.apart > 1 for point in drawn)
     return f"{beyond} of {len(drawn)}" + (f" ({beyond / len(drawn):.1%})" if drawn else "")
-
-
-def _rows(one: Record, two: Record) -> Iterator[tuple[Record, Record]]:
-    first, second = one.get("rows", []), two.get("rows", [])
-    yield from zip(first, second, strict=True) if len(first) == len(second) else ()
 
 
 def _word(row: Record) -> str:

@@ -98,16 +98,10 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
         _say(problem)
         return 2
     except KeyboardInterrupt:
-        # Whoever started this may pass the signal on: what is finished is printed all the same.
-        _ignore_interrupts()
-        if found:
-            write(_text(list(found.values()), arguments.json))
-        _say(f"stopped. {len(found)} results are kept; go on with --resume.")
-        return _INTERRUPTED
+        return _stopped(found, arguments)
     except Exception as problem:
         if is_stop(problem):
-            _say(f"stopped. {len(found)} results are kept; go on with --resume.")
-            return _INTERRUPTED
+            return _stopped(found, arguments)
         # An exit code of 1 says that a claim has changed; a defect or a full disk says nothing about claims.
         if os.environ.get("DPTOOLKIT_TRACEBACK"):
             raise
@@ -116,6 +110,15 @@ def main(argv: list[str] | None = None, root: Path = ROOT) -> int:
             return 2
         _say(f"unexpected {type(problem).__name__}: {problem}. Set DPTOOLKIT_TRACEBACK=1 to see where.")
         return 2
+
+
+def _stopped(found: dict[Unit, tuple[Record, float]], arguments: argparse.Namespace) -> int:
+    """Print what is finished. Whoever started this may pass the signal on, so it is ignored from here on."""
+    _ignore_interrupts()
+    if found:
+        write(_text(list(found.values()), arguments.json))
+    _say(f"stopped. {len(found)} results are kept; go on with --resume.")
+    return _INTERRUPTED
 
 
 def _told(

@@ -269,5 +269,5 @@ def test_along_the_radius_the_excess_risk_is_compared_with_the_bound_itself(fact
         repetitions, bound(**at) * factor * min(1.0, at["radius"] / 8) ** 3))  # fmt: skip
     exponents = {"n": -2 / 3, "epsilon": -2 / 3, "radius": 4 / 3, "log": 1.0}
     sizes = ["n", "epsilon", "radius", "p"]
-    found = lasso_rates.corollary_3(None, exponents, sizes, 6, 0.1)
+    found = lasso_rates.corollary_3(None, exponents, sizes, 6, 0.1, constant=1.0)
     assert found.verdict == verdict and len(found.rows) == len(found.charts) == 4

@@ -78,7 +78,7 @@ def _silence(stream: TextIO) -> None:
 # --- stderr --------------------------------------------------------------------------------------------------
 
 
-def say(message: str, name: str = "dptoolkit") -> None:
+def say(message: str) -> None:
     """One line on stderr, whatever the message looks like.
 
     Where nobody reads stderr, as in ``dptoolkit fit ... 2>&1 | head``, the line is lost and the exit code is kept: an
@@ -87,7 +87,7 @@ def say(message: str, name: str = "dptoolkit") -> None:
     if sys.stderr is None:
         return
     try:
-        print(f"{name}: " + " ".join(message.split()), file=sys.stderr, flush=True)
+        print("dptoolkit: " + " ".join(message.split()), file=sys.stderr, flush=True)
     except OSError:
         _silence(sys.stderr)
 

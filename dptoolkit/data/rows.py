@@ -75,11 +75,12 @@ class Rows:
     def caps(self, bound: float) -> Array:
         """bound / norm of each row, infinite for rows of zeros: a factor of at most that keeps a row within ``bound``.
 
-        It is computed without the norm itself, which loses digits where entries are near the smallest doubles.
+        It is a part in 1e13 less, so that rounding cannot leave a row above the bound, and is computed without the norm
+        itself, which loses digits where entries are near the smallest doubles.
         """
         largest, relative = self._norm_parts()
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            return np.asarray(np.where(largest > 0, bound / relative / largest, np.inf))
+            return np.asarray(np.where(largest > 0, bound / relative / largest * (1 - 1e-13), np.inf))
 
     def _norm_parts(self) -> tuple[Array, Array]:
         """(largest |entry|, norm / largest): their product is the norm, and neither overflows."""

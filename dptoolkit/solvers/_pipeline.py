@@ -320,8 +320,8 @@ class ResolvedPipeline(Resolved, DpPipeline):
     def residual_caps(self, rows: Rows) -> Array:
         """What residuals of prepared rows are clipped to, so that each record's gradient is at most ``grad_norm``."""
         if self.loss_row.task == losses.REGRESSION:
-            # Rows may be shorter than 1. A part in 1e13 less, so that rounding cannot leave a record above its bound.
-            return rows.caps(self.grad_norm * (1 - 1e-13))
+            # Rows may be shorter than 1.
+            return rows.caps(self.grad_norm)
         return np.full(rows.shape[0], self.grad_norm)
 
     def gradient_sensitivity(self, n: int) -> float:

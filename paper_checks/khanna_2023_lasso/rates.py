@@ -11,27 +11,21 @@ from scipy.special import expit
 
 from dptoolkit import solvers
 from paper_checks.findings import Comparison, Finding, Order
-from paper_checks.rates import Array, below, expression, grow, upper_orders
+from paper_checks.rates import Array, Growth, below, expression, grow, upper_orders
 from paper_checks.shared import Part, Shared
 
 _DELTA = 1e-5
 
 
 def corollary_3(
-    shared: Shared, exponents: Order, sizes: list[str], repetitions: int, tolerance: float, constant: float = 1.0
+    shared: Shared, exponents: Order, sizes: list[str], repetitions: int, tolerance: float, constant: float
 ) -> Finding:
     """The excess risk with the published noise and T by the rule, along n, epsilon, p and the radius.
 
-    Along n, epsilon and p exponents are compared. The radius decides how many weights the best solution has, from one
-    vertex of a small ball on, so that the error follows no power of it. It is compared with the bound itself.
+    Along n, epsilon and p exponents are compared. Along the radius the error follows no power: the best weights are two
+    in small balls and four in large ones. There it is compared with ``constant`` times the bound itself.
     """
-    base = {"n": 16384.0, "epsilon": 8.0, "p": 64.0, "radius": 1.0}
-    ranges = {
-        "n": [2.0**k for k in range(11, 16)], "epsilon": [1.0, 2.0, 4.0, 8.0, 16.0],
-        "p": [16.0, 32.0, 64.0, 128.0, 256.0], "radius": [0.5, 1.0, 2.0, 4.0, 8.0],
-    }  # fmt: skip
-    growths = grow(lambda **at: _excess(shared, repetitions, **at), base, {size: ranges[size] for size in sizes},
-                   expression(exponents, lambda **at: math.log(at["n"] * at["p"] / _DELTA)))  # fmt: skip
+    growths = _growths(shared, exponents, sizes, repetitions)
     found = upper_orders([growth for growth in growths if growth.size != "radius"], tolerance)
     if "radius" not in sizes:
         return found
@@ -45,12 +39,22 @@ def theorem_1(
     shared: Shared, exponents: Order, smoothness: float, sizes: list[str], repetitions: int, tolerance: float
 ) -> Finding:
     """The same on the unit ball, and the largest second derivative of the logistic loss."""
-    found = corollary_3(shared, exponents, sizes, repetitions, tolerance)
+    found = upper_orders(_growths(shared, exponents, sizes, repetitions), tolerance)
     margins = np.linspace(-20, 20, 40_001)
     largest = float(np.max(expit(margins) * expit(-margins)))
     row = Comparison("largest second derivative of the loss", f"<= {smoothness:g}", largest, largest <= smoothness)
     verdict = found.verdict if row.agrees else "bound broken"
     return replace(found, verdict=verdict, rows=(*found.rows, row))
+
+
+def _growths(shared: Shared, exponents: Order, sizes: list[str], repetitions: int) -> list[Growth]:
+    base = {"n": 16384.0, "epsilon": 8.0, "p": 64.0, "radius": 1.0}
+    ranges = {
+        "n": [2.0**k for k in range(11, 16)], "epsilon": [1.0, 2.0, 4.0, 8.0, 16.0],
+        "p": [16.0, 32.0, 64.0, 128.0, 256.0], "radius": [0.5, 1.0, 2.0, 4.0, 8.0],
+    }  # fmt: skip
+    return grow(lambda **at: _excess(shared, repetitions, **at), base, {size: ranges[size] for size in sizes},
+                expression(exponents, lambda **at: math.log(at["n"] * at["p"] / _DELTA)))  # fmt: skip
 
 
 def _excess(shared: Shared, repetitions: int, n: float, epsilon: float, p: float, radius: float) -> Array:

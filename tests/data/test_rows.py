@@ -199,6 +199,33 @@ def test_messy_csr_becomes_canonical(X):
     assert np.array_equal(rows.transpose().toarray(), X.T)
 
 
+# --- caps of residuals ----------------------------------------------------------------------------------
+
+
+def capped_too_high(caps, rows, bound):
+    """Rows that a residual at its cap makes longer than the bound, in exact fractions."""
+    return [
+        i for i, cap in enumerate(caps)
+        # A cap below the normal doubles has few digits; ``LARGEST`` keeps the rows of a fit from coming there.
+        if 1e-300 < cap < math.inf and Fraction(float(cap)) ** 2 * squared_norm(rows[i]) > Fraction(bound) ** 2
+    ]  # fmt: skip
+
+
+@given(matrices(), BOUNDS, st.sampled_from(FORMS))
+def test_a_residual_at_its_cap_keeps_the_gradient_within_the_bound(X, bound, form):
+    rows = data.check_rows(in_form(X, form))
+    assert not capped_too_high(rows.caps(bound), dense(rows), bound)
+
+
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_caps_without_a_margin_for_rounding_are_caught(form):
+    X = np.random.default_rng(0).standard_normal((200, 7))
+    rows = data.check_rows(in_form(X, form))
+    assert not capped_too_high(rows.caps(1.0), X, 1.0)
+    # The broken twin: 1 / norm, rounded to nearest.
+    assert capped_too_high(rows.caps(1.0) / (1 - 1e-13), X, 1.0)
+
+
 # --- the intercept column -----------------------------------------------------------------------------
 
 

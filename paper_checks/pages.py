@@ -14,7 +14,7 @@ from dptoolkit.distributed.sweeps import write_whole
 from paper_checks import family, html
 from paper_checks.claims import Paper
 from paper_checks.records import Record
-from paper_checks.report import summary
+from paper_checks.report import summary, values
 from paper_checks.run import Settings
 from paper_checks.verdict import VERDICTS
 
@@ -66,10 +66,11 @@ class Page:
 def write_pages(
     folder: Path, records: Sequence[Record], papers: Sequence[Paper], settings: Settings, names: Sequence[str]
 ) -> None:
-    """Write report.json, report.md and report.html into ``folder``."""
+    """Write report.json, report.md, cells.md and report.html into ``folder``."""
     page = Page(summary(records), papers, _command(settings, names), date.today().isoformat())
     write_whole(folder / "report.json", json.dumps(list(records), indent=2) + "\n")
     write_whole(folder / "report.md", markdown(page))
+    write_whole(folder / "cells.md", cells(page))
     write_whole(folder / "report.html", html.page(page))
 
 
@@ -123,6 +124,24 @@ def _section(page: Page, paper: Paper) -> list[str]:
         reasons = dict.fromkeys(pending.values())
         lines += [f"- {reason}: {', '.join(id for id, own in pending.items() if own == reason)}." for reason in reasons]
     return [*lines, ""]
+
+
+def cells(page: Page) -> str:
+    """Every number behind the items on tables, beside the printed one, as a page of Markdown."""
+    lines = [
+        "# Tables of the papers, cell by cell", "",
+        f"Written by `{page.command}` on {page.day}. Do not edit: the next run replaces it.", "",
+    ]  # fmt: skip
+    for entry in page.entries:
+        if not entry["where"].startswith("Table") or not entry.get("rows"):
+            continue
+        lines += [f"## {entry['claim']}: {entry['where']}, {entry['verdict']}", ""]
+        lines += ["| cell | printed or expected | true or measured | agrees |", "|---|---|---|---|"]
+        for row in entry["rows"]:
+            found = (row["label"], *values(row), "yes" if row["agrees"] else "no")
+            lines.append("| " + " | ".join(_cell(text) for text in found) + " |")
+        lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _cell(text: str) -> str:

@@ -460,6 +460,25 @@ def test_the_page_in_the_folder_shows_the_expected_verdicts():
             assert re.search(rf"{re.escape(item.id)}[,.]", text), item.id
 
 
+def test_the_cells_in_the_folder_are_those_of_every_item_on_a_table():
+    text = (ROOT / "CELLS.md").read_text(encoding="utf-8")
+    for _, item in ITEMS:
+        if item.judged and item.where.startswith("Table") and item.verdict != "no data":
+            assert f"## {item.id}: {item.where}, {item.verdict}\n\n| cell |" in text, item.id
+    assert not re.search(r"\b(nan|inf|None)\b", text)
+
+
+def test_cells_of_tables_are_shown_beside_the_printed_ones():
+    paper, item = next((paper, item) for paper, item in ITEMS if item.id == "IGHT-T3")
+    rows = (findings.Comparison("a|b", 0.25, float("inf"), False), findings.Comparison("c", "", "d", True))
+    entries = pages.summary([of_item(paper, item, findings.Finding(item.verdict, "words", rows))])
+    shown = pages.cells(pages.Page(entries, [paper], "command", "today"))
+    assert "| a\\|b | 0.25 | infinite | no |\n| c |  | d | yes |\n" in shown
+    # What is not on a table, or has no numbers, has no cells.
+    for other in ({"where": "Section 6"}, {"rows": []}):
+        assert "IGHT-T3" not in pages.cells(pages.Page([entries[0] | other], [paper], "command", "today"))
+
+
 def test_the_head_of_the_page_in_the_folder_counts_its_rows():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = Counter(re.findall(r"\*\*([a-z ]+)\*\* \|$", text, re.MULTILINE))
